@@ -275,7 +275,7 @@ def test_the_model_is_the_penalised_optimum(rng):
 
 
 def test_log_odds_of_a_log_probability_are_straight_where_platt_scaling_is_true(rng):
-    """By the true chances, loses no more than its two or three parameters cost; so does one straight in itself."""
+    """By the true chances, loses no more than its parameters cost; so does one straight in itself."""
     mean = -rng.exponential(0.7, size=3000)
     mean[::7] = np.nan
     x = np.where(np.isnan(mean), 0.0, mean)
@@ -283,10 +283,12 @@ def test_log_odds_of_a_log_probability_are_straight_where_platt_scaling_is_true(
         chance = expit(np.where(np.isnan(mean), -0.5, true))
         correct = rng.random(3000) < chance
         model = SignalModel.fit({"log_prob_mean": mean[:500]}, correct[:500])
-        assert ("log_prob_mean (odds)" in model.coefficients) == (name == "odds"), name
+        assert (
+            name == "itself" or "log_prob_mean (odds)" in model.coefficients
+        )  # a little of it may remain beside itself
         z, p = model.log_odds({"log_prob_mean": mean}, 3000)[500:], chance[500:]
         cost = np.mean(np.logaddexp(0, z) - p * z + p * np.log(p) + (1 - p) * np.log1p(-p))
-        assert cost < 8 / 500, name  # n times the cost is half of a chi-squared with 3 degrees: 8 once in 1,000 runs
+        assert cost < 11 / 500, name  # half of a chi-squared with 5 degrees, over n: 10.3 once in 1,000 runs
     assert SignalColumns.of("log_prob_mean", np.zeros(50)) is None
     near = SignalColumns.of("log_prob_mean", -1e-6 * rng.random(50))  # what servers round to 0: no log-odds
     assert near.odds_scale == 0
@@ -348,7 +350,7 @@ def test_a_judge_stands_in_where_log_probs_are_missing(rng):
     rows = lacking[~fitted]
     assert np.mean(loss(z[~fitted], odds)[rows]) < np.mean(loss(z[~fitted], own)[rows]) + 0.003
     assert np.mean(loss(z[~fitted], odds)[~rows]) < np.mean(loss(z[~fitted], z[~fitted])[~rows]) + 0.003
-    assert model.signal_evidence["judge"] > 50
+    assert model.signal_evidence["judge"] > 10  # in 30 draws 13 to 85 nats, by how much of it the rows beside take
 
 
 # The head
@@ -613,6 +615,19 @@ def test_mutated_bundles_are_refused_or_heads(fitted, tmp_path, rng, mutation):
         except ValueError as error:
             assert str(error)
     assert refused > 10
+
+
+def test_a_bundle_without_the_evidence_of_a_signal_is_refused(fitted, tmp_path):
+    fitted[0].save(tmp_path / "one")
+    saved = bundle_cases.Saved.of(tmp_path / "one", tmp_path / "one")
+    head = json.loads(saved.text)["head"]
+    model = head["fitted"]["recalibration_"]["fitted"]
+    assert model["coefficients"]
+    name = next(iter(model["coefficients"]))
+    del model["evidence"][name]
+    saved.write_sealed(tmp_path / "other", head, saved.data)
+    with pytest.raises(BundleError, match=f"{name} must have its evidence"):
+        AnswerHead.load(tmp_path / "other")
 
 
 def test_what_cannot_be_fitted_or_judged_is_refused(fitted):

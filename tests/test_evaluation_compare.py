@@ -68,6 +68,7 @@ def test_differences_are_paired_by_split_with_nadeau_and_bengios_interval(output
     assert {row["verdict"] for row in one.table("changes")} == {"unclear"}
 
 
+@pytest.mark.filterwarnings("ignore:method 'aa-aps'. alpha=0.3 needs at least 3 threshold rows in every region")
 def test_the_papers_forms_have_no_prior_and_the_released_sets(outputs, train):
     density = aty.GaussianAtypicality().fit(train.embeddings, train.labels)
     asked = ["ts", "aa-aps"]

@@ -123,6 +123,7 @@ def test_names_that_do_not_exist_are_refused_and_known_ones_without_rows_are_not
     assert evaluation.table("samples", row=10**6) == []  # rows are a part
 
 
+@pytest.mark.filterwarnings("ignore:.*at max_risk=0.2 another class is accepted in most held-out rows")
 def test_every_metric_is_known_and_what_is_accepted_is_counted_by_subgroup_and_class(outputs, train):
     head = aty.ReliabilityHead().fit(train=train, calibration=outputs[:600])
     rows = outputs[600:]

@@ -265,19 +265,22 @@ def test_agreement_has_mean_0_and_variance_1_over_all_orders(rng):
 )
 @pytest.mark.parametrize("part", ["train", "calibration"])
 def test_rows_in_another_order_are_warned_of(part, shuffled, message, seed):
-    world = make_world(1100, random_state=seed, atypical_noise=1.0).outputs()
-    outputs = {"train": world[:600], "calibration": world[600:]}
-    order = np.random.default_rng(seed).permutation(len(outputs[part]))
-    if shuffled == "embeddings" or (shuffled, part) == ("labels", "calibration"):
-        outputs[part] = outputs[part]._replaced(**{shuffled: getattr(outputs[part], shuffled)[order]})
-    else:
-        message = None
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        ReliabilityHead(recalibration=aty.TemperatureScaling()).fit(**outputs)
-    said = [str(one.message) for one in caught if "fit the logits no better" in str(one.message)]
-    assert len(said) == (message is not None)
-    assert not said or message in said[0]
+    """In most of eight worlds: by chance classes of shuffled training rows resemble their own in a sixth of them."""
+    if (shuffled, part) == ("labels", "train"):
+        message = None  # logits and labels of training rows are not compared
+    found = []
+    for number in range(8 * seed, 8 * seed + 8):
+        world = make_world(1100, random_state=number, atypical_noise=1.0).outputs()
+        outputs = {"train": world[:600], "calibration": world[600:]}
+        order = np.random.default_rng(number).permutation(len(outputs[part]))
+        if message is not None:
+            outputs[part] = outputs[part]._replaced(**{shuffled: getattr(outputs[part], shuffled)[order]})
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ReliabilityHead(recalibration=aty.TemperatureScaling()).fit(**outputs)
+        found += [str(one.message) for one in caught if "fit the logits no better" in str(one.message)]
+    assert len(found) >= 3 if message else not found
+    assert all(message in one for one in found)
 
 
 def test_rows_that_belong_together_and_others_are_told_apart_as_stated(rng):

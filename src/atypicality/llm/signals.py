@@ -254,6 +254,7 @@ class SignalModel:
         need(lacking <= set(names), "signals that rows lack must be signals.")
         for name, one in self.coefficients.items():
             need(sizes.get(name) == one.size, f"{name} must be a part of a signal, with its coefficients.")
+            need(name in self.evidence, f"{name} must have its evidence.")
 
     _stored = Record(check=_check_stored)
 
