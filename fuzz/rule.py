@@ -24,7 +24,8 @@ __all__ = ["Finding", "Target", "attempt", "run"]
 
 DOCUMENTED = (ValueError, TypeError, OSError)
 ALLOWED_WARNINGS = re.compile(
-    r".* also has .*, ignored\.|logits are used as they are|.* ends in .* without a line end: its last number may be cut"
+    r".* also has .*, ignored\.|logits are used as they are"
+    r"|.* ends in .* without a line end: its last number may be cut"
     r"|Reading `\.npy` or `\.npz` file required additional header parsing",  # NumPy's, about files of Python 2
     re.DOTALL,
 )

@@ -91,6 +91,7 @@ def test_likelihoods_are_those_of_the_true_model(rng):
     assert "Atypicality adds to confidence: gain 0." in str(signal)
 
 
+@pytest.mark.filterwarnings("ignore:The inner solver of NewtonCholeskySolver")  # it goes on by another
 @pytest.mark.parametrize("kind", ["plain", "separable", "constant column", "far"])
 def test_logistic_regressions_are_those_of_scikit_learn(kind, rng):
     x = rng.normal(size=(300, 2)) * (1e3 if kind == "far" else 1.0)

@@ -201,7 +201,7 @@ def test_training_outputs_leave_the_atypicality_of_a_head_as_it_is(outputs, trai
     beside = aty.evaluate(head, outputs[700:], train=train, suspects=5)
     assert beside.settings["atypicality"] == alone.settings["atypicality"] == "measured by head"
     for name in ("atypicality_groups", "quadrants", "classes"):
-        assert beside.table(name) == alone.table(name)
+        assert str(beside.table(name)) == str(alone.table(name))  # NaN, as an error of one row, is not equal to itself
     known = ModelOutputs(embeddings=outputs[700:].embeddings, labels=outputs[700:].labels)
     assert len(aty.evaluate(head, outputs[700:], train=known, suspects=5).table("duplicates")) == 5
 
@@ -288,7 +288,8 @@ def test_two_heads_are_cut_by_the_atypicality_of_the_first(outputs, train):
     evaluation = aty.evaluate({"first": first, "second": second}, rest)
     assert evaluation.settings["atypicality"] == "measured by first"
     alone = aty.evaluate({"first": first}, rest)
-    assert evaluation.table("quadrants", method="first") == alone.table("quadrants", method="first")
+    found, own = (one.table("quadrants", method="first") for one in (evaluation, alone))
+    assert str(found) == str(own)  # NaN, as an error of one row, is not equal to itself
     said, rarity = second.predict(rest), first.predict(rest).atypicality
     names = aty.Quadrants().fit(said.confidence, rarity).assign(said.confidence, rarity)
     shares = column(evaluation, "quadrants", "count", metric="share", method="second")
