@@ -265,7 +265,7 @@ def test_agreement_has_mean_0_and_variance_1_over_all_orders(rng):
 )
 @pytest.mark.parametrize("part", ["train", "calibration"])
 def test_rows_in_another_order_are_warned_of(part, shuffled, message, seed):
-    """In most of eight worlds: by chance classes of shuffled training rows resemble their own in a sixth of them."""
+    """In eight worlds: by chance classes of shuffled training rows resemble their own in a sixth of such worlds."""
     if (shuffled, part) == ("labels", "train"):
         message = None  # logits and labels of training rows are not compared
     found = []
@@ -279,7 +279,10 @@ def test_rows_in_another_order_are_warned_of(part, shuffled, message, seed):
             warnings.simplefilter("always")
             ReliabilityHead(recalibration=aty.TemperatureScaling()).fit(**outputs)
         found += [str(one.message) for one in caught if "fit the logits no better" in str(one.message)]
-    assert len(found) >= 3 if message else not found
+    if message and part == "train":
+        assert 3 <= len(found) <= 8
+    else:
+        assert len(found) == (8 if message else 0)
     assert all(message in one for one in found)
 
 

@@ -139,11 +139,8 @@ def test_few_noisy_rows_cost_little_beside_temperature_scaling(seed):
             warnings.simplefilter("ignore")  # classes without rows
             found = AtypicalityAwareRecalibration().fit(few.logits, labels, atypicality=few.atypicality)
             plain = TemperatureScaling().fit(few.logits, labels)
-        left, right = (
-            found.predict_proba(others.logits, atypicality=others.atypicality),
-            plain.predict_proba(others.logits),
-        )
-        behind.append(nll(left, others.labels) - nll(right, others.labels))
+        ours = found.predict_proba(others.logits, atypicality=others.atypicality)
+        behind.append(nll(ours, others.labels) - nll(plain.predict_proba(others.logits), others.labels))
         if not found.strength_:
             assert all("left out" in found.terms_[name] for name in ("multiplier", "rank", "top", "class_scores"))
             # all that is left of the default beside the temperature is a share of the uniform distribution
